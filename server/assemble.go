@@ -72,6 +72,7 @@ func (s *Server) assemble() {
 		Router: s.router, Provider: s.cfg.Provider, Metrics: s.metrics, Tracing: s.tracing, SlowReader: s.cfg.Timing.SlowReader, Log: s.log,
 	})
 	s.transfer = transfer.New(s.router, s.audit)
+	s.uploads = limit.NewShared(s.cfg.Limits.MaxUploads, s.cfg.Authenticator != nil)
 	s.forward = forward.New(s.router, s.agents, s.audit, limit.NewShared(s.cfg.Limits.MaxForwards, s.cfg.Authenticator != nil))
 	s.gate = admission.New(s.cfg.Authenticator, s.operation, quota.NewRequests(s.cfg.Limits.MaxRequestBytes), s.cfg.Limits.MaxConnections)
 }

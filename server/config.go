@@ -148,10 +148,14 @@ type Limits struct {
 	// rejected. A tenant holds at most a quarter of them. Without an Authenticator
 	// nothing bounds connections. Default: 4096.
 	MaxConnections int
+	// MaxUploads bounds the Uploads at a time; others are rejected. With an Authenticator,
+	// each tenant holds at most a quarter of them, and at least one. One whose sandbox
+	// takes nothing holds 1.25 MiB of this server's memory. Default: 2 048.
+	MaxUploads int
 	// MaxForwards bounds the open Forwards; others are rejected. With an
 	// Authenticator, each tenant holds at most a quarter of them, and at least one.
-	// One whose receivers read nothing holds 2 MiB of this server's memory in each
-	// direction. Default: 2 048.
+	// One whose receivers read nothing holds 3.25 MiB of this server's memory.
+	// Default: 2 048.
 	MaxForwards int
 	// MaxEgressConnections bounds the open connections of sandboxes with the network
 	// mode PROXY; others are refused. With an Authenticator, each tenant holds at most
@@ -236,6 +240,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Limits.DefaultIdleTTL, 24*time.Hour)
 	setDefault(&c.Limits.CreateTimeout, 5*time.Minute)
 	setDefault(&c.Limits.MaxConnections, 4_096)
+	setDefault(&c.Limits.MaxUploads, 2_048)
 	setDefault(&c.Limits.MaxForwards, 2_048)
 	setDefault(&c.Limits.MaxEgressConnections, 2_048)
 	setDefault(&c.Timing.ReapInterval, 15*time.Second)
@@ -309,8 +314,8 @@ func (l Limits) check() error {
 	if n := l.MaxEgressBytesPerSecond; n != 0 && n < minEgressRate {
 		return fmt.Errorf("server: Limits.MaxEgressBytesPerSecond must be at least %d KiB, or 0 for no bound", minEgressRate>>10)
 	}
-	if l.MaxCreations < 0 || l.MaxConnections < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
-		return errors.New("server: a number of creations, forwards or egress connections is negative")
+	if l.MaxCreations < 0 || l.MaxConnections < 0 || l.MaxUploads < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
+		return errors.New("server: a number of creations, uploads, forwards or egress connections is negative")
 	}
 	if l.MaxOutputBytes < 0 || l.OutputLogBytes < 0 || l.MaxFileBytes < 0 {
 		return errors.New("server: a limit in bytes is negative")

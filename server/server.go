@@ -65,6 +65,7 @@ type Server struct {
 	exec        *exec.Service
 	transfer    *transfer.Service
 	forward     *forward.Service
+	uploads     *limit.Shared
 	inProcess   *inprocess.Server // what requests to the preview listener call
 	preview     *previewServer    // nil: none
 	clock       *lifetime.Clock

@@ -69,7 +69,7 @@ func newSettings(cfg Config, p *policy.Policy, byDefault providers.Resources) (*
 
 // Reload replaces Templates, Access, EgressGroups, EgressAnyPublic, Quotas, Webhooks
 // and Limits by those of another configuration, except MaxMessageBytes, MaxRequestBytes,
-// MaxCreations, MaxConnections, MaxForwards, MaxEgressConnections and MaxEgressBytesPerSecond, which stay as they were. Running calls go on under the rules with
+// MaxCreations, MaxConnections, MaxUploads, MaxForwards, MaxEgressConnections and MaxEgressBytesPerSecond, which stay as they were. Running calls go on under the rules with
 // which they began; open connections of sandboxes with the network mode PROXY end if
 // they are no longer allowed. After an error nothing has changed. Pools are replaced
 // first, and only if they differ.
@@ -90,8 +90,8 @@ func (s *Server) Reload(ctx context.Context, cfg Config, inForce func()) error {
 	}
 	l := &cfg.Limits
 	l.MaxMessageBytes, l.MaxRequestBytes, l.MaxCreations = old.limits.MaxMessageBytes, old.limits.MaxRequestBytes, old.limits.MaxCreations
-	l.MaxConnections, l.MaxForwards, l.MaxEgressConnections = old.limits.MaxConnections, old.limits.MaxForwards, old.limits.MaxEgressConnections
-	l.MaxEgressBytesPerSecond = old.limits.MaxEgressBytesPerSecond
+	l.MaxConnections, l.MaxUploads, l.MaxForwards = old.limits.MaxConnections, old.limits.MaxUploads, old.limits.MaxForwards
+	l.MaxEgressConnections, l.MaxEgressBytesPerSecond = old.limits.MaxEgressConnections, old.limits.MaxEgressBytesPerSecond
 	p, err := s.newPolicy(cfg)
 	if err != nil {
 		return err

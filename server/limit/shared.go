@@ -40,6 +40,9 @@ func NewDivided(n, parts int) *Shared {
 // PerTenant returns how many slots one tenant may hold.
 func (c *Shared) PerTenant() int { return c.perTenant }
 
+// Used returns how many slots are taken, and how many there are.
+func (c *Shared) Used() (taken, all int) { return len(c.all), cap(c.all) }
+
 // TryTake takes a slot if one is free at once.
 func (c *Shared) TryTake(tenant string) bool {
 	t := c.enter(tenant)

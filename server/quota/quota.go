@@ -217,6 +217,8 @@ func (e *Exceeded) Error() string {
 		return fmt.Sprintf("%s may start %d commands a minute on this server; wait %s", whose, e.Limit, e.RetryAfter)
 	case e.Quota == MaxRequestBytes:
 		return fmt.Sprintf("the messages of this tenant's running calls may take %d bytes on this server; send fewer at once, or content through Upload", e.Limit)
+	case e.Quota == MaxUploads:
+		return fmt.Sprintf("%s may have %d uploads at a time (limits.max_uploads); try again when one has ended, or send more files in one", whose, e.Limit)
 	case e.Asked == 0:
 		return fmt.Sprintf("%s has the quota %s of %d, so each of its sandboxes needs such a limit, and this one has none; set it in spec.resources", whose, e.Quota, e.Limit)
 	case e.Never:

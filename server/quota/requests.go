@@ -20,8 +20,12 @@ const (
 	maxPause = time.Second
 )
 
-// MaxRequestBytes is the name of the bound of Requests in the configuration file.
-const MaxRequestBytes = "max_request_bytes"
+// Limits that are not quotas and are reported as such, by their names in the configuration
+// file: the bound of Requests, and that of the Uploads at a time.
+const (
+	MaxRequestBytes = "max_request_bytes"
+	MaxUploads      = "max_uploads"
+)
 
 // Requests bounds the bytes of requests that the calls of each tenant make this server
 // hold: messages that arrive, and those whose calls run. gRPC reads a message as a whole,

@@ -27,8 +27,8 @@ const reloadTimeout = 5 * time.Minute
 // without a restart.
 func reloads(key string) bool {
 	switch key {
-	case "limits.max_message_bytes", "limits.max_request_bytes", "limits.max_creations", "limits.max_connections", "limits.max_forwards", "limits.max_egress_connections",
-		"limits.max_egress_bytes_per_second":
+	case "limits.max_message_bytes", "limits.max_request_bytes", "limits.max_creations", "limits.max_connections",
+		"limits.max_uploads", "limits.max_forwards", "limits.max_egress_connections", "limits.max_egress_bytes_per_second":
 		return false
 	case "access", "egress_groups", "templates", "webhooks":
 		return true

@@ -54,7 +54,7 @@ audit: {max_size_mib: 7, max_files: 0, required: true, command_text: true}
 admin: {listen: ":9", pprof: true}
 shutdown: {lame_duck: 5s, drain: 2s, timeout: 30s}
 max_connection_age: 10m
-limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_creations: 16, max_connections: 400, max_forwards: 500, max_egress_connections: 600, max_egress_bytes_per_second: 1000000}
+limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_creations: 16, max_connections: 400, max_uploads: 300, max_forwards: 500, max_egress_connections: 600, max_egress_bytes_per_second: 1000000}
 quotas:
   tenant: {max_sandboxes: 20, max_memory_bytes: 4096, commands_per_minute: 60}
   principal: {max_streams: 8}
@@ -96,7 +96,7 @@ func TestConfigFile(t *testing.T) {
 		cfg.Access.GetWriteDenyPrefixes()[0] != "/etc" {
 		t.Errorf("config %+v", cfg)
 	}
-	if l := cfg.Limits; l.MaxCreations != 16 || l.MaxConnections != 400 || l.MaxForwards != 500 || l.MaxEgressConnections != 600 || l.MaxEgressBytesPerSecond != 1_000_000 {
+	if l := cfg.Limits; l.MaxCreations != 16 || l.MaxConnections != 400 || l.MaxUploads != 300 || l.MaxForwards != 500 || l.MaxEgressConnections != 600 || l.MaxEgressBytesPerSecond != 1_000_000 {
 		t.Errorf("limits %+v", l)
 	}
 	if diff := cmp.Diff(quota.Config{
