@@ -167,5 +167,13 @@ func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.St
 		return err
 	}
 	defer leave()
-	return handler(srv, stream)
+	if !info.IsClientStream {
+		return handler(srv, stream)
+	}
+	q := s.gate.Stream(stream.Context())
+	if err := handler(srv, stream); err != nil {
+		q.Dropped(agentconn.StreamWindow) // the caller may have sent so much before it learns of the end
+		return err
+	}
+	return nil
 }

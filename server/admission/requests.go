@@ -37,6 +37,18 @@ func (g *Gate) Expect(ctx context.Context, cut func(exceeded error)) (*quota.Req
 	return q, err
 }
 
+// Stream counts a call on which the caller sends many messages, until the call's Release. It
+// returns nil where callers do not authenticate.
+func (g *Gate) Stream(ctx context.Context) *quota.Request {
+	c := call.Of(ctx)
+	if g.authenticator == nil || c.InProcess {
+		return nil
+	}
+	q := g.requests.Stream(c.Principal.Tenant, connOf(ctx).receives())
+	c.OnRelease = q.Release
+	return q
+}
+
 // Took counts a message that a handler has received: its bytes no longer arrive.
 func (g *Gate) Took(ctx context.Context, bytes int) {
 	if c := connOf(ctx); c != nil {

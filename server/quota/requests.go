@@ -81,10 +81,11 @@ type Received struct {
 	// of a flood and of others is always read.
 	shared atomic.Bool
 
-	requests *Requests // set before expecting grows
+	requests *Requests // set before expecting and unread are
 	// Requests.mu guards what follows.
 	tenant   string // of the first call
 	arrivals map[*tenantRequests]*arrivals
+	dropped  int64 // what was pending when a Stream failed last
 }
 
 // Pending returns the bytes of messages that no handler has taken, and all others.
@@ -171,18 +172,57 @@ func (r *Requests) Expect(tenant string, conn *Received, since int64, cut func(e
 	return q, nil
 }
 
-// expect adds a call to those whose messages arrive.
-func (c *Received) expect(q *Request) *list.Element {
-	if c.tenant == "" {
-		c.tenant = q.tenant.name
+// Stream counts a call of a tenant on which the caller sends many messages, until Release.
+// What it holds does not count: their length and the number of such calls bound it.
+func (r *Requests) Stream(tenant string, conn *Received) *Request {
+	if r.limit == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.tenants[tenant]
+	if t == nil {
+		t = &tenantRequests{name: tenant}
+		r.tenants[tenant] = t
+	}
+	t.calls++
+	q := &Request{all: r, tenant: t, conn: conn}
+	if conn != nil {
+		conn.serve(q)
+	}
+	return q
+}
+
+// Dropped counts what the connection of a failed Stream has received and no handler took,
+// at most so many bytes, as bytes of a call that was cut.
+func (q *Request) Dropped(most int64) {
+	if q == nil || q.conn == nil {
+		return
+	}
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	pending := q.conn.Pending()
+	q.all.pace(q.tenant, q.conn, min(max(pending-q.conn.dropped, 0), most))
+	q.conn.dropped = pending
+}
+
+// serve notes whose calls the connection has.
+func (c *Received) serve(q *Request) {
+	if c.requests == nil {
+		c.requests, c.tenant = q.all, q.tenant.name
 	}
 	if c.tenant != q.tenant.name {
 		c.shared.Store(true)
 	}
+}
+
+// expect adds a call to those whose messages arrive.
+func (c *Received) expect(q *Request) *list.Element {
+	c.serve(q)
 	a := c.arrivals[q.tenant]
 	if a == nil {
 		if c.arrivals == nil {
-			c.requests, c.arrivals = q.all, make(map[*tenantRequests]*arrivals, 1)
+			c.arrivals = make(map[*tenantRequests]*arrivals, 1)
 		}
 		a = &arrivals{tenant: q.tenant, since: q.since}
 		c.arrivals[q.tenant] = a
