@@ -79,6 +79,8 @@ func (s *Server) received(err error) error {
 		return s.tooLarge()
 	case code == codes.Internal, code == codes.Unimplemented, errors.Is(err, io.ErrUnexpectedEOF):
 		return malformed(err)
+	case code == codes.Canceled:
+		return context.Canceled // the context of the call may end a moment after its stream
 	default:
 		return err
 	}
