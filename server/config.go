@@ -150,7 +150,7 @@ type Limits struct {
 	MaxConnections int
 	// MaxUploads bounds the Uploads at a time; others are rejected. With an Authenticator,
 	// each tenant holds at most a quarter of them, and at least one. One whose sandbox
-	// takes nothing holds 1.25 MiB of this server's memory. Default: 2 048.
+	// takes nothing holds 1.25 MiB of this server's memory. Default: 1 536.
 	MaxUploads int
 	// MaxForwards bounds the open Forwards; others are rejected. With an
 	// Authenticator, each tenant holds at most a quarter of them, and at least one.
@@ -240,7 +240,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Limits.DefaultIdleTTL, 24*time.Hour)
 	setDefault(&c.Limits.CreateTimeout, 5*time.Minute)
 	setDefault(&c.Limits.MaxConnections, 4_096)
-	setDefault(&c.Limits.MaxUploads, 2_048)
+	setDefault(&c.Limits.MaxUploads, 1_536)
 	setDefault(&c.Limits.MaxForwards, 2_048)
 	setDefault(&c.Limits.MaxEgressConnections, 2_048)
 	setDefault(&c.Timing.ReapInterval, 15*time.Second)

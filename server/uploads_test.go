@@ -94,13 +94,13 @@ func TestUploadsAreBoundedPerTenant(t *testing.T) {
 	h.until("there is room after a cancelled upload", func() bool { _, err := h.upload(all...); return err == nil })
 }
 
-// 500 small files at once from one tenant succeed without any configuration.
+// 300 small files at once from one tenant succeed without any configuration.
 func TestManyUploadsOfOneTenant(t *testing.T) {
 	_, authenticator := tenants("team")
 	h := newHarness(t, func(c *Config) { c.Authenticator = authenticator })
 	h.create("a")
 	var all sync.WaitGroup
-	for i := range 500 {
+	for i := range 300 {
 		all.Go(func() {
 			if _, err := h.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: fmt.Sprint("/", i)}), chunk(4<<10), trailer()); err != nil {
 				t.Error(err)

@@ -39,7 +39,7 @@ var attacks = []attack{
 	{name: "refused calls without a token", run: refusedCalls},
 	{name: "half of a message, 500 streams", run: halfMessages},
 	{name: "most of a message with a token, 500 streams", run: mostOfMessages},
-	{name: "most of an upload's chunk with a token, 512 streams", run: mostOfChunks},
+	{name: "most of an upload's chunk with a token, 384 streams", run: mostOfChunks},
 	{name: "silent connections, 1000", run: silentConnections},
 	{name: "connections that come back, 1000", run: returningConnections},
 	{name: "fork bomb", run: script(`b() { b | b & }; b; sleep 600`)},

@@ -34,7 +34,7 @@ func mostOfChunks(ctx context.Context, h *host, begun func()) error {
 		return err
 	}
 	const chunk = 4 + streaming.LargeChunk // with the head of its field
-	return unfinished(ctx, h, "Upload", 512, mostOf(header, chunk, chunk-1), begun)
+	return unfinished(ctx, h, "Upload", 384, mostOf(header, chunk, chunk-1), begun)
 }
 
 // mostOf returns the beginning of a call: a whole message, if first is not nil, and of

@@ -26,7 +26,7 @@ type limitsConfig struct {
 	MaxSandboxes            int64         `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)" min:"0"`
 	MaxCreations            int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)" min:"0"`
 	MaxConnections          int           `yaml:"max_connections" help:"connections of authenticated callers; calls on others are rejected. A tenant holds at most a quarter of them (default 4096)" min:"0"`
-	MaxUploads              int           `yaml:"max_uploads" help:"uploads at a time; more are rejected. Where callers authenticate, a tenant has at most a quarter of them (default 2048)" min:"0"`
+	MaxUploads              int           `yaml:"max_uploads" help:"uploads at a time; more are rejected. Where callers authenticate, a tenant has at most a quarter of them (default 1536)" min:"0"`
 	MaxForwards             int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
 	MaxEgressConnections    int           `yaml:"max_egress_connections" help:"open connections of sandboxes with the network mode proxy; more are refused. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
 	MaxEgressBytesPerSecond int           `yaml:"max_egress_bytes_per_second" help:"bytes per second that the connections of one sandbox with the network mode proxy carry, in both directions together; more waits. At least 65536 (default no limit)" min:"0"`
