@@ -237,7 +237,7 @@ type UpdateRequest struct {
 	Network *Network
 }
 
-// Update changes labels, lifetimes and network rules, and renews idleness.
+// Update changes labels, lifetimes and network rules. A change counts as activity.
 func (c *Client) Update(ctx context.Context, id string, r UpdateRequest) (*Info, error) {
 	reply, err := c.stub.UpdateSandbox(ctx, &sandboxv1.UpdateSandboxRequest{
 		SandboxId:    id,

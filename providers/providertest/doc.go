@@ -30,5 +30,5 @@
 // provider cannot pass by its nature, each with a reason. An unknown name is an
 // error.
 //
-// The cases that only use a sandbox also run through a server: see RunSandbox.
+// The cases that only use a sandbox also run through a server: see conformance.Suite.
 package providertest

@@ -14,28 +14,6 @@ import (
 // Sandbox is one sandbox as a case uses it.
 type Sandbox = conformance.Sandbox
 
-// SandboxHarness is what the suite needs to hold the sandboxes behind a server
-// to the same cases.
-type SandboxHarness struct {
-	// New makes a sandbox with limits, ready for commands, that goes with t. The
-	// server's defaults apply to limits of 0.
-	New func(t *testing.T, r providers.Resources) Sandbox
-	// Except names the cases that do not apply, with the reason.
-	Except map[string]string
-}
-
-// RunSandbox holds sandboxes to the cases that only use one, over any Client.
-// conformance.Suite has these and many more, where the Client is a server's.
-func RunSandbox(t *testing.T, h SandboxHarness) {
-	t.Helper()
-	checkExceptions(t, h.Except, sandboxCaseNames())
-	runSandboxCases(t, Harness{Except: h.Except}, func(t *testing.T, change func(*providers.Spec)) Sandbox {
-		var spec providers.Spec
-		change(&spec)
-		return h.New(t, spec.Resources)
-	})
-}
-
 func sandboxCaseNames() map[string]bool {
 	names := map[string]bool{}
 	for _, c := range conformance.SandboxCases() {
