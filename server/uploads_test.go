@@ -15,8 +15,8 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 )
 
-// tenants authenticates each call as a user of the tenant that was stored last.
-func tenants(first string) (*atomic.Value, authn.Authenticator) {
+// changingTenant authenticates each call as a user of the tenant that was stored last.
+func changingTenant(first string) (*atomic.Value, authn.Authenticator) {
 	var tenant atomic.Value
 	tenant.Store(first)
 	return &tenant, changing{func() (authn.Principal, error) {
@@ -27,7 +27,7 @@ func tenants(first string) (*atomic.Value, authn.Authenticator) {
 // The uploads at a time of a server are bounded, and a tenant has a quarter of them. Each
 // that ends, for whatever reason, makes room for another.
 func TestUploadsAreBoundedPerTenant(t *testing.T) {
-	tenant, authenticator := tenants("team")
+	tenant, authenticator := changingTenant("team")
 	h := newHarness(t, func(c *Config) {
 		c.Limits.MaxUploads = 8
 		c.Timing.Recheck = time.Hour
@@ -96,7 +96,7 @@ func TestUploadsAreBoundedPerTenant(t *testing.T) {
 
 // 300 small files at once from one tenant succeed without any configuration.
 func TestManyUploadsOfOneTenant(t *testing.T) {
-	_, authenticator := tenants("team")
+	_, authenticator := changingTenant("team")
 	h := newHarness(t, func(c *Config) { c.Authenticator = authenticator })
 	h.create("a")
 	var all sync.WaitGroup
