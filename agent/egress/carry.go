@@ -72,7 +72,7 @@ func (m *messages) Receive() ([][]byte, error) {
 		// The end of the stream is no regular end of the connection.
 		return nil, errors.Join(net.ErrClosed, err)
 	}
-	if r.Payload.Size > 0 {
+	if r.Size > 0 {
 		m.held = r.Payload
 		return m.held.Parts, nil
 	}

@@ -84,7 +84,7 @@ type upload struct {
 func (u *upload) takeInSlot(ctx context.Context, msg *incoming) error {
 	slot, err := u.service.work.Take(ctx)
 	if err != nil {
-		msg.Payload.Release()
+		msg.Release()
 		return asFault("", err)
 	}
 	defer slot.Release()
@@ -93,7 +93,7 @@ func (u *upload) takeInSlot(ctx context.Context, msg *incoming) error {
 
 // take handles one message. An error ends the stream.
 func (u *upload) take(ctx context.Context, msg *incoming) error {
-	if msg.Payload.Size > 0 {
+	if msg.Size > 0 {
 		return u.chunk(msg.Payload)
 	}
 	switch p := msg.GetPayload().(type) {
