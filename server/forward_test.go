@@ -299,6 +299,26 @@ func TestCallerLearnsWhyAForwardEnded(t *testing.T) {
 	}
 }
 
+// A caller that sends no first message, or not all of it, holds a slot.
+func TestForwardsThatHaveNotBegunAreBounded(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.Limits.MaxForwards = 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	refused := func() bool {
+		_, err := end(h.forward(t.Context(), false, forwardStart(&sandboxv1.ForwardStart{SandboxId: "none", Port: 80})))
+		_, why := reason(t, err)
+		return why == "TOO_MANY_CONNECTIONS"
+	}
+	h.until("it has the slot", func() bool {
+		// Of two calls at once, that which arrives first has it.
+		if _, err := h.client.Forward(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return refused()
+	})
+	cancel()
+	h.until("there is room after its end", func() bool { return !refused() })
+}
+
 // The open connections of a server are bounded, and a tenant holds a quarter of them.
 // Each that ends, for whatever reason, makes room for another.
 func TestForwardsAreBoundedPerTenant(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 // chains returns the interceptors. They run after Gate.Admit has authenticated
@@ -155,9 +156,21 @@ func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServer
 }
 
 func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := s.refusal(stream.Context()); err != nil {
-		return err
+	err := s.refusal(stream.Context())
+	var q *quota.Request
+	if info.IsClientStream {
+		q = s.gate.Stream(stream.Context())
 	}
+	if err == nil {
+		err = s.serveStream(srv, stream, info, handler)
+	}
+	if err != nil {
+		q.Dropped(agentconn.StreamWindow) // the caller may have sent so much before it learns of the end
+	}
+	return err
+}
+
+func (s *Server) serveStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	// Health watches end when the health server shuts down.
 	if s.isStopping() && !call.IsHealth(info.FullMethod) {
 		return fault.ErrShuttingDown
@@ -167,13 +180,5 @@ func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.St
 		return err
 	}
 	defer leave()
-	if !info.IsClientStream {
-		return handler(srv, stream)
-	}
-	q := s.gate.Stream(stream.Context())
-	if err := handler(srv, stream); err != nil {
-		q.Dropped(agentconn.StreamWindow) // the caller may have sent so much before it learns of the end
-		return err
-	}
-	return nil
+	return handler(srv, stream)
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/sandgate/sandgate/server/admission"
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/streaming"
@@ -23,6 +24,10 @@ type messageReader interface {
 
 // contentHead is what comes before the content in a message with as much as possible.
 var contentHead = protowire.SizeTag(agentconn.FieldChunk) + protowire.SizeBytes(streaming.LargeChunk) - streaming.LargeChunk
+
+// maxQuestion is the largest message of a call to a service other than SandboxService:
+// gRPC's own reflection.
+const maxQuestion = 4 << 10
 
 // next reads the next message of a call on which the caller sends many. A message that is
 // too large is rejected by its length, before any of it is read. gRPC has one limit for
@@ -39,7 +44,10 @@ func (e *callStream) next(fr *agentconn.Frame) error {
 	if head[0] != 0 {
 		return malformed(errors.New("a message that is marked as compressed"))
 	}
-	n, limit := binary.BigEndian.Uint32(head[1:]), min(streaming.LargeChunk, e.s.cfg.Limits.MaxMessageBytes)
+	n, limit := binary.BigEndian.Uint32(head[1:]), streaming.LargeChunk
+	if !admission.HasPermission(call.Of(e.Context()).Method) {
+		limit = maxQuestion
+	}
 	if int64(n) > int64(limit+contentHead) {
 		return tooLarge(limit, "send content in more messages")
 	}

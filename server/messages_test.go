@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/proto"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -42,6 +43,28 @@ func firstMessages(t *testing.T, addr string) map[string][]byte {
 		all[method] = grpcMessage(raw, len(raw))
 	}
 	return all
+}
+
+// Reflection has no slots, so its messages are small.
+func TestReflectionTakesSmallMessages(t *testing.T) {
+	h := newHarness(t, nil)
+	for size, want := range map[int]string{1 << 10: "", 8 << 10: "MESSAGE_TOO_LARGE"} {
+		stream, err := reflectionv1.NewServerReflectionClient(h.conn).ServerReflectionInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&reflectionv1.ServerReflectionRequest{
+			MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: strings.Repeat("x", size)},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		if want != "" {
+			wantReason(t, err, want)
+		} else if err != nil || answer.GetErrorResponse() == nil {
+			t.Errorf("%v, %v", answer, err)
+		}
+	}
 }
 
 // A message that is too large ends its call by its length. The caller can send no more of

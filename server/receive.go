@@ -79,8 +79,11 @@ func (s *Server) received(err error) error {
 		return s.tooLarge()
 	case code == codes.Internal, code == codes.Unimplemented, errors.Is(err, io.ErrUnexpectedEOF):
 		return malformed(err)
+	// The context of the call may end a moment after its stream.
 	case code == codes.Canceled:
-		return context.Canceled // the context of the call may end a moment after its stream
+		return context.Canceled
+	case code == codes.DeadlineExceeded:
+		return context.DeadlineExceeded
 	default:
 		return err
 	}

@@ -325,6 +325,10 @@ func TestHealthCallLeavesAConnectionItsTenants(t *testing.T) {
 	defer first.Release()
 	health := expect(healthv1.Health_Check_FullMethodName, "")
 	defer health.Release()
+	// A method that a caller invented is served as a stream of messages.
+	invented, ctx := call.New(peer.NewContext(t.Context(), &peer.Peer{Addr: c.RemoteAddr()}), "Nope")
+	invented.Method = "/grpc.health.v1.Health/Nope"
+	defer g.Stream(ctx).Release()
 	c.received.Add(limit)
 	if c.received.Pause() <= 0 {
 		t.Error("the connection of a cut call is read")

@@ -38,10 +38,12 @@ func (g *Gate) Expect(ctx context.Context, cut func(exceeded error)) (*quota.Req
 }
 
 // Stream counts a call on which the caller sends many messages, until the call's Release. It
-// returns nil where callers do not authenticate.
+// returns nil where callers do not authenticate, and for a call without a tenant: one
+// without valid credentials, or to the health service, of which every call of an unknown
+// method is such a call.
 func (g *Gate) Stream(ctx context.Context) *quota.Request {
 	c := call.Of(ctx)
-	if g.authenticator == nil || c.InProcess {
+	if g.authenticator == nil || g.Anonymous(c) || c.InProcess || call.IsHealth(c.Method) {
 		return nil
 	}
 	q := g.requests.Stream(c.Principal.Tenant, connOf(ctx).receives())

@@ -41,17 +41,19 @@ func New(r *agentcall.Router, agents *agentconn.Set, w *audit.Recorder, slots *l
 func (s *Service) Forward(stream grpc.BidiStreamingServer[sandboxv1.ForwardRequest, sandboxv1.ForwardResponse]) error {
 	ctx := stream.Context()
 	c := call.Of(ctx)
+	tenant := c.Principal.Tenant
+	// The slot is taken first: a caller need not send the first message, or all of it.
+	if !s.slots.TryTake(tenant) {
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_TOO_MANY_CONNECTIONS,
+			"this server has as many open connections to sandboxes as it may have, for your tenant or for all; close some").
+			With("limit", strconv.Itoa(s.slots.PerTenant()))
+	}
+	defer s.slots.Release(tenant)
 	start, err := s.forwardStart(stream, c)
 	if err != nil {
 		return err
 	}
 	key := agentcall.KeyOf(ctx, start.GetSandboxId())
-	if !s.slots.TryTake(key.Tenant) {
-		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_TOO_MANY_CONNECTIONS,
-			"this server has as many open connections to sandboxes as it may have, for your tenant or for all; close some").
-			With("limit", strconv.Itoa(s.slots.PerTenant()))
-	}
-	defer s.slots.Release(key.Tenant)
 	retry := s.router.Retry()
 	for {
 		opened, err := s.forward(ctx, key, start, stream)

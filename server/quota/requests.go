@@ -186,15 +186,16 @@ func (r *Requests) Stream(tenant string, conn *Received) *Request {
 		r.tenants[tenant] = t
 	}
 	t.calls++
-	q := &Request{all: r, tenant: t, conn: conn}
+	q := &Request{all: r, tenant: t, conn: conn, since: conn.Pending()}
 	if conn != nil {
 		conn.serve(q)
 	}
 	return q
 }
 
-// Dropped counts what the connection of a failed Stream has received and no handler took,
-// at most so many bytes, as bytes of a call that was cut.
+// Dropped counts what the connection of a failed Stream has received since it began, and no
+// handler took, at most so many bytes, as bytes of a call that was cut. They may be another
+// call's.
 func (q *Request) Dropped(most int64) {
 	if q == nil || q.conn == nil {
 		return
@@ -202,7 +203,8 @@ func (q *Request) Dropped(most int64) {
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
 	pending := q.conn.Pending()
-	q.all.pace(q.tenant, q.conn, min(max(pending-q.conn.dropped, 0), most))
+	before := max(q.conn.dropped, q.since)
+	q.all.pace(q.tenant, q.conn, min(max(pending-before, 0), most))
 	q.conn.dropped = pending
 }
 
