@@ -46,7 +46,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r.mu.Lock()
-	answer := r.answer
+	answer, secret := r.answer, r.secret
 	r.mu.Unlock()
 	if answer != nil {
 		answer(w, req)
@@ -54,7 +54,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	id := req.Header.Get("webhook-id")
 	at, err := strconv.ParseInt(req.Header.Get("webhook-timestamp"), 10, 64)
-	secrets, _ := parseSecrets([]byte(r.secret))
+	secrets, _ := parseSecrets([]byte(secret))
 	if err != nil || time.Since(time.Unix(at, 0)).Abs() > wait || !slices.Contains(strings.Fields(req.Header.Get("webhook-signature")), sign(secrets, id, time.Unix(at, 0), body)) {
 		r.t.Errorf("the signature of %s is wrong", id)
 	}

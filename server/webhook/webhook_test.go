@@ -277,6 +277,8 @@ func TestConfigure(t *testing.T) {
 	one.mu.Unlock()
 	h.append("t", 3)
 	one.await("rotated", func(got []message) bool { return len(got) == 3 })
+	// It verifies by the secret that it has then.
+	two.await("the third", func(got []message) bool { return len(got) == 2 })
 	s.Configure([]Endpoint{first})
 	if name := <-h.stopped; name != "two" {
 		t.Errorf("%s stopped", name)
