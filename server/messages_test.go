@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -73,23 +72,9 @@ func TestReflectionTakesSmallMessages(t *testing.T) {
 func TestMessageOfAStreamIsRejectedByItsLength(t *testing.T) {
 	addr, _ := tcpHarness(t, func(c *Config) { c.Authenticator = nil })
 	for method, first := range firstMessages(t, addr) {
-		transport := &http.Transport{Protocols: new(http.Protocols)}
-		transport.Protocols.SetUnencryptedHTTP2(true)
-		defer transport.CloseIdleConnections()
 		end := make(chan struct{})
 		body := &counted{Reader: io.MultiReader(&prefix{first}, newHalfMessage(16<<20, 12<<20, func() {}, end))}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/sandbox.v1.SandboxService/"+method, body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		close(end) // Close waits for a reader of the request
-		_ = resp.Body.Close()
+		resp := postUntilAnswered(t, addr, method, body, end)
 		code, message := resp.Trailer.Get("Grpc-Status")+resp.Header.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")+resp.Header.Get("Grpc-Message")
 		if code != "8" || !strings.Contains(message, fmt.Sprintf("larger than %d bytes", streaming.LargeChunk)) {
 			t.Errorf("%s: status %q, %q", method, code, message)

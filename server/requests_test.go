@@ -183,28 +183,35 @@ func TestHalfMessagesAreBounded(t *testing.T) {
 	}
 }
 
+// postUntilAnswered calls a method with a body that does not end before end is closed, and
+// returns the answer, which it has read.
+func postUntilAnswered(t *testing.T, addr, method string, body io.Reader, end chan<- struct{}) *http.Response {
+	t.Helper()
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/sandbox.v1.SandboxService/"+method, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	close(end) // Close waits for a reader of the request
+	_ = resp.Body.Close()
+	return resp
+}
+
 // A call whose message does not arrive in time ends with a reason, for unary calls and
 // streams alike.
 func TestHalfMessageTimesOut(t *testing.T) {
 	addr, _ := tcpHarness(t, func(c *Config) { c.Authenticator, c.Timing.Receive = nil, 100*time.Millisecond })
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
 	for _, method := range []string{"WriteFile", "Execute"} {
 		end := make(chan struct{})
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/sandbox.v1.SandboxService/"+method,
-			newHalfMessage(1<<20, 1<<10, func() {}, end))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		close(end) // Close waits for a reader of the request
-		_ = resp.Body.Close()
+		resp := postUntilAnswered(t, addr, method, newHalfMessage(1<<20, 1<<10, func() {}, end), end)
 		code, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
 		if code != "4" || !strings.Contains(message, "did not arrive within 100ms") {
 			t.Errorf("%s: status %q, %q", method, code, message)

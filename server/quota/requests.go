@@ -154,13 +154,8 @@ func (r *Requests) Expect(tenant string, conn *Received, since int64, cut func(e
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := r.tenants[tenant]
-	if t == nil {
-		t = &tenantRequests{name: tenant}
-		r.tenants[tenant] = t
-	}
+	t := r.enter(tenant)
 	q := &Request{all: r, tenant: t, conn: conn, since: since, onCut: cut}
-	t.calls++
 	if err := q.hold(requestBytes); err != nil {
 		q.release()
 		return nil, err
@@ -172,6 +167,17 @@ func (r *Requests) Expect(tenant string, conn *Received, since int64, cut func(e
 	return q, nil
 }
 
+// enter counts a call of a tenant until Request.release.
+func (r *Requests) enter(tenant string) *tenantRequests {
+	t := r.tenants[tenant]
+	if t == nil {
+		t = &tenantRequests{name: tenant}
+		r.tenants[tenant] = t
+	}
+	t.calls++
+	return t
+}
+
 // Stream counts a call of a tenant on which the caller sends many messages, until Release.
 // What it holds does not count: their length and the number of such calls bound it.
 func (r *Requests) Stream(tenant string, conn *Received) *Request {
@@ -180,13 +186,7 @@ func (r *Requests) Stream(tenant string, conn *Received) *Request {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := r.tenants[tenant]
-	if t == nil {
-		t = &tenantRequests{name: tenant}
-		r.tenants[tenant] = t
-	}
-	t.calls++
-	q := &Request{all: r, tenant: t, conn: conn, since: conn.Pending()}
+	q := &Request{all: r, tenant: r.enter(tenant), conn: conn, since: conn.Pending()}
 	if conn != nil {
 		conn.serve(q)
 	}
